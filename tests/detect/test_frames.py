@@ -153,10 +153,15 @@ def test_a_budget_needs_nothing_but_times(detector: KoopmanDetector) -> None:
         KoopmanDetector(**small).fit(waves(600).reset_index(drop=True))
 
 
-@pytest.mark.parametrize("method", ["decision_function", "predict", "explain", "forecast", "events"])
+@pytest.mark.parametrize(
+    "method",
+    ["decision_function", "score_samples", "score_series", "predict", "explain", "witnesses", "forecast", "events"],
+)
 def test_another_sampling_rate_is_said(detector: KoopmanDetector, faulty: pd.DataFrame, method: str) -> None:
-    with pytest.warns(UserWarning, match="a row every 600 s, but the detector was fitted to one every 60 s"):
+    said = "a row every 600 s, but the detector was fitted to one every 60 s"
+    with pytest.warns(UserWarning, match=said) as warned:
         getattr(detector, method)(faulty.iloc[::10])
+    assert [warning.filename for warning in warned] == [__file__]  # the line that called is to be mended
     getattr(detector, method)(faulty.to_numpy())  # rows without times have no rate
 
 

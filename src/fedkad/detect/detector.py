@@ -129,6 +129,7 @@ class KoopmanDetector:
     model_: Model
     _memory: Memory | None
 
+    # A new parameter goes here, into `DetectorSettings`, and with its help into DETECTOR_OPTIONS of the command line.
     def __init__(
         self,
         window: int = 20,
@@ -294,7 +295,7 @@ class KoopmanDetector:
 
     @property
     def memory_(self) -> Memory:
-        """The statistics and the held-out rows."""
+        """What is kept of the training data: statistics and rows, as `Memory` lists them."""
         if "_memory" not in vars(self):
             raise _not_fitted()
         if self._memory is None:
@@ -368,7 +369,8 @@ class KoopmanDetector:
 
     def score_samples(self, series: Any) -> Array:
         """The scores of `decision_function` with the other sign: lower is more abnormal, as in scikit-learn."""
-        return -self.decision_function(series)
+        recording, raw = self._scored(series)
+        return -recording.of_rows(raw.causal(self._fitted().settings.smoothing))
 
     def score_series(self, series: Any) -> Array:
         """Scores `(time,)` of recorded data, which look ahead: means over the entries around each.
@@ -410,7 +412,7 @@ class KoopmanDetector:
         """
         gathering = Gathering(self._rows_in("merge", merge), self._rows_in("min_duration", min_duration))
         findings = examine(self._fitted(), series, gathering)
-        self._warn_of_other_rate(series)
+        self._warn_of_other_rate(series, stacklevel=3)
         return event_table(findings.events, series)
 
     def _rows_in(self, name: str, duration: int | str) -> int:
@@ -430,7 +432,7 @@ class KoopmanDetector:
         """
         model = self._fitted()
         recording = model.setup.record(series)
-        self._warn_of_other_rate(series)
+        self._warn_of_other_rate(series, stacklevel=3)
         expected = model.setup.scaling.restore(forecast_series(model.scoring, recording.series.values))
         return framed(recording.of_rows(expected), series, model.setup.channel_names)
 
@@ -457,7 +459,9 @@ class KoopmanDetector:
         return framed(recording.of_rows(shares), series, self._setup.channel_names)
 
     def stream(self, *, follow: bool = False) -> Stream:
-        """A stream: `.update(sample)` gives a reading with score, threshold, is_anomaly, channels and state.
+        """A stream: `.update(sample)` gives a `Reading`.
+
+        It has score, threshold, is_anomaly, state, channels, a sentence and the `kind`: the witness that leads.
 
         With `follow` a threshold that was set by a budget moves with the alarms of the stream, so that the budget is
         kept whatever the first one was worth.
@@ -465,12 +469,13 @@ class KoopmanDetector:
         return Stream(self._fitted(), follow=follow)
 
     def _scored(self, series: Any) -> tuple[Recording, SeriesScores]:
+        """The series as it was read, and its scores; called by public methods only, whose caller a warning is for."""
         model = self._fitted()
         recording = model.setup.record(series)
-        self._warn_of_other_rate(series)
+        self._warn_of_other_rate(series, stacklevel=4)
         return recording, score_series(model.scoring, recording.series.values)
 
-    def _warn_of_other_rate(self, series: Any) -> None:
+    def _warn_of_other_rate(self, series: Any, stacklevel: int) -> None:
         """Warn if the times of a frame say that it has another sampling rate than the training data."""
         period, fitted = sampling_period(series), self._fitted().settings.sample_period
         if is_other_rate(period, fitted):
@@ -478,7 +483,7 @@ class KoopmanDetector:
                 f"There is a row every {period:g} s, but the detector was fitted to one every {fitted:g} s; resample "
                 "the data, or fit a detector to data of this rate.",
                 UserWarning,
-                stacklevel=4,
+                stacklevel=stacklevel,
             )
 
     # -- files ------------------------------------------------------------------------------------------------
