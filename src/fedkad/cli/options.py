@@ -96,7 +96,7 @@ def _numbers(text: str) -> tuple[float, ...]:
 
 
 def _seconds(text: str) -> float:
-    """Return the length of a period."""
+    """Return how far apart `--resample` puts rows."""
     seconds = parse_duration(text)
     if not seconds:
         raise typer.BadParameter(f"{text} must be a duration such as 10s, 1m, 15m or 1h.")

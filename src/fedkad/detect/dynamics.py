@@ -1,4 +1,4 @@
-"""A device's model: the lifting Φ, the subspace Z and the private operator Q, and what it predicts.
+"""The dynamics of a device: the lifting Φ, the subspace Z and the private operator Q, and what they predict.
 
 A prediction made at t − H says, for h = 1 … H, where the lifted state will be: Z Q^h c(t−H) with c = ZᵀΦ.
 """

@@ -1,4 +1,7 @@
-"""What an alarm is about, in one sentence with the numbers that a person needs to act on it."""
+"""What an alarm is about, in one sentence with the numbers that a person needs to act on it.
+
+`ScoringMethod.explain` of each kind of score comes here, asked by `stream.Reading` and `events` about an alarm.
+"""
 
 import math
 from collections.abc import Sequence
@@ -6,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.features import STILL, log_spread
+from fedkad.detect.features import LEVEL, SPREAD, STILL, TIE, VALUE, log_spread
 from fedkad.detect.model import Setup
 from fedkad.detect.ranges import beyond
 from fedkad.detect.scoring import Explanation, ScoredWindow, Scoring, WindowFeatures, features_of
@@ -33,14 +36,14 @@ def explain_witnesses(setup: Setup, scoring: WitnessScoring, windows: Sequence[S
         impossible = np.flatnonzero(scoring.place.impossible(moment[1][-1].values))
         if len(impossible):
             return OutOfPlace(setup, scoring, moment, int(impossible[0])).explain()
-    kind = WITNESSES[int(np.argmax(scoring.contributions(list(terms.mean(axis=0)))))]
+    witness = WITNESSES[int(np.argmax(scoring.contributions(list(terms.mean(axis=0)))))]
     # The moment, and then the channel, that adds most to that witness.
-    of_kind = list(TERMS_OF[kind])
-    moment = earlier, since = moments[int(np.argmax(terms[:, of_kind].sum(axis=1)))]
-    channel = int(np.argmax(scoring.shares(earlier, since)[of_kind].sum(axis=0)))
-    if kind == "motion":
+    its_terms = list(TERMS_OF[witness])
+    moment = earlier, since = moments[int(np.argmax(terms[:, its_terms].sum(axis=1)))]
+    channel = int(np.argmax(scoring.shares(earlier, since)[its_terms].sum(axis=0)))
+    if witness == "motion":
         return _motion(setup, scoring, earlier, setup.scaling.restore(since[-1].values), channel)
-    if kind == "place":
+    if witness == "place":
         return OutOfPlace(setup, scoring, moment, channel).explain()
     name, window = setup.channel_names[channel], setup.settings.window
     return Explanation(
@@ -73,9 +76,9 @@ class OutOfPlace:
     def explain(self) -> Explanation:
         """The farthest of value, jump, level, spread and ties of the channel."""
         # A missing value is nowhere, and while a channel is missing no tie counts.
-        there, channel = ~np.isnan(self._newest.values), self._channel
-        outside, dwell, apart = (float(distance[channel]) if there[channel] else 0.0 for distance in self._distances)
-        if apart > max(outside, dwell) and there.all():
+        present, channel = ~np.isnan(self._newest.values), self._channel
+        outside, dwell, apart = (float(distance[channel]) if present[channel] else 0.0 for distance in self._distances)
+        if apart > max(outside, dwell) and present.all():
             sentence = self._untied()
         elif outside >= dwell:
             sentence = self._outside()
@@ -89,7 +92,7 @@ class OutOfPlace:
         return compared(value * scale + mean, [each * scale + mean for each in others], scale + abs(mean))
 
     def _untied(self) -> str:
-        bounds, channel, (low, high) = self._scoring.bounds, self._channel, (self._low[3], self._high[3])
+        bounds, channel, low, high = self._scoring.bounds, self._channel, self._low[TIE], self._high[TIE]
         if not bounds.ties[channel].any():  # others are tied to it, it is not to them
             return "does not match the other channels"
         suggested = self._level - self._newest.level @ bounds.ties[channel] + bounds.offset[channel]
@@ -99,7 +102,7 @@ class OutOfPlace:
 
     def _outside(self) -> str:
         bounds, channel = self._scoring.bounds, self._channel
-        low, high = self._low[0], self._high[0]
+        low, high = self._low[VALUE], self._high[VALUE]
         if bounds.switch[channel]:
             states = [f"{state * self._scale + self._mean:.4g}" for state in dict.fromkeys((low, high))]
             verb = "was" if len(states) == 1 else "were"
@@ -111,18 +114,20 @@ class OutOfPlace:
         if beyond(self._value, low, high) < abs(residual) - self._scoring.jump[channel]:
             value, forecast = self._shown(self._value, expected)
             return f"jumped more than ever in training: {value} where {forecast} was expected"
-        least, most = bounds.ranges[0, channel]
+        least, most = bounds.ranges[VALUE, channel]
         is_usual = least <= self._value <= most
         value, span = self._shown(self._value, *((low, high) if is_usual else (least, most)))
         return f"is outside: {value} where {span} {'is usual' if is_usual else 'was ever seen'}"
 
     def _dwelling(self) -> str:
         """About the level or the spread of the window."""
-        (low, high), scale = (self._low[1:3], self._high[1:3]), self._scale
-        if beyond(self._level, low[0], high[0]) >= beyond(log_spread(self._variance), low[1], high[1]):
-            level, span = self._shown(self._level, low[0], high[0])
+        low, high, scale = self._low, self._high, self._scale
+        spread_outside = beyond(log_spread(self._variance), low[SPREAD], high[SPREAD])
+        if beyond(self._level, low[LEVEL], high[LEVEL]) >= spread_outside:
+            level, span = self._shown(self._level, low[LEVEL], high[LEVEL])
             return f"stays where it has not been: {level} over {self._window} samples, {span} in training"
-        spread, (least, most) = np.sqrt(self._variance), np.maximum(np.exp([low[1], high[1]]) - STILL, 0.0)
+        spread = np.sqrt(self._variance)
+        least, most = np.maximum(np.exp([low[SPREAD], high[SPREAD]]) - STILL, 0.0)
         word = "less" if spread < least else "more"
         shown, span = compared(spread * scale, (least * scale, most * scale), scale)
         return f"varies {word} than in training: by {shown}, {span} in training"

@@ -24,6 +24,9 @@ TAIL = (0.0, 0.0005, 0.001, 0.002, 0.005, 0.01, 0.03, 0.1, 0.25)
 PROBABILITIES = np.array([*TAIL, 0.5, *(1.0 - p for p in reversed(TAIL))])
 """Of the quantiles that are kept. The first and the last are the least and the greatest that was ever seen."""
 
+VALUE, LEVEL, SPREAD, TIE = range(4)
+"""Where each feature stands in arrays of all four, such as quantiles and bounds; that of a tie is the departure."""
+
 PIECE = 2048  # rows whose windows are looked at together: few enough for a processor's cache
 ENOUGH_WINDOWS = 4096  # windows that are enough to know levels and spreads
 
@@ -73,7 +76,7 @@ class Features(NamedTuple):
 
     @property
     def quantiles(self) -> Array:
-        """Of value, level, spread and departure of every channel, `(4, n, probabilities)`."""
+        """Of VALUE, LEVEL, SPREAD and TIE of every channel, `(4, n, probabilities)`."""
         return np.stack([feature_quantiles(each) for each in (self.values, self.levels, self.spreads, self.departures)])
 
 

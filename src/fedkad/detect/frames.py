@@ -48,7 +48,7 @@ def event_table(events: Sequence[Event], data: Any) -> Any:
             "start": at([event.start for event in events]),
             "end": at([event.end for event in events]),
             "peak": at([event.peak for event in events]),
-            "kind": [event.kind for event in events],
+            "kind": [event.kind for event in events],  # the witness that leads
             "channels": [", ".join(cause.channel for cause in event.main_causes) for event in events],
             "sentence": [event.sentence for event in events],
         }

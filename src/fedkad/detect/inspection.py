@@ -4,6 +4,7 @@ from typing import Literal, NamedTuple
 
 import numpy as np
 
+from fedkad.detect.features import VALUE
 from fedkad.detect.model import Model
 from fedkad.detect.threshold import parse_budget
 
@@ -28,7 +29,7 @@ class ChannelRole(NamedTuple):
     low: float  # of what is normal
     high: float
     predicted: float  # share of the variance that is predicted one step ahead, 0 to 1
-    is_switch: bool  # whether it had at most two values in training, and so is not judged by prediction
+    is_switch: bool  # at most two values in training, whatever its kind: not judged by prediction
     is_tied: bool  # whether its level must go with those of other channels
 
 
@@ -39,8 +40,8 @@ def channel_roles(model: Model) -> list[ChannelRole]:
     switch = still = tied = np.zeros(setup.channels, dtype=np.bool_)
     if bounds is not None:
         switch = bounds.switch
-        low, high = setup.scaling.restore(bounds.low[0]), setup.scaling.restore(bounds.high[0])
-        still = switch & (bounds.low[0] == bounds.high[0])
+        least, most = bounds.low[VALUE], bounds.high[VALUE]
+        low, high, still = setup.scaling.restore(least), setup.scaling.restore(most), switch & (least == most)
         tied = bounds.ties.any(axis=1) & bounds.predictable & ~setup.inputs
 
     def kind(k: int) -> ChannelKind:
@@ -74,7 +75,7 @@ def nothing_to_teach(model: Model) -> str | None:
 
 def threshold_origin(model: Model) -> str:
     """How the threshold was set."""
-    fitted, rule = model.found, model.rule
+    fitted, rule = model.found, model.rule  # the threshold as the rule found it, and the rule
     if fitted is None or rule is None or not isinstance(rule.threshold, str):
         return "by hand"
     allowed = f"{rule.threshold}" if parse_budget(rule.threshold) else f"{rule.rate:g} events per row"

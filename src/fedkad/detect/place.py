@@ -10,7 +10,7 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.features import STILL, log_spread
+from fedkad.detect.features import SPREAD, STILL, VALUE, log_spread
 from fedkad.detect.ranges import ABSURD, OUTSIDE, Bounds, beyond
 from fedkad.detect.ties import FARTHEST
 
@@ -127,7 +127,7 @@ class PlaceWitness:
 
     def _spread_outside(self, level: Array, square: Array, channels: NDArray[np.intp]) -> Array:
         """How far the logarithms of standard deviations of windows of these channels are outside of their bounds."""
-        variance, (low, high) = square - level * level, (self._bounds.low[2], self._bounds.high[2])
+        variance, (low, high) = square - level * level, (self._bounds.low[SPREAD], self._bounds.high[SPREAD])
         outside = beyond(log_spread(variance), low[channels], high[channels])
         if self._tolerance is None:
             return outside
@@ -164,7 +164,7 @@ class PlaceWitness:
         What was seen in training counts here, not the bounds that hardly any of it left: a channel that is mostly quiet
         and now and then far from it would be impossible again and again.
         """
-        least, greatest = self._bounds.ranges[0].T
+        least, greatest = self._bounds.ranges[VALUE].T
         reach = ABSURD * np.maximum(greatest - least, self._bounds.unit)
         if self._tolerance is not None:
             reach = np.maximum(reach, self._tolerance)

@@ -1,6 +1,6 @@
 """Where a device has been: the ranges of what its channels showed in normal operation, as quantiles.
 
-Each channel has four *features*. Its value is judged sample by sample; its level and its spread, the mean and the
+Each channel has four `features`. Its value is judged sample by sample; its level and its spread, the mean and the
 logarithm of the standard deviation of a window, tell a device that stays where it has never been; its departure from
 the level that the other channels suggest (`ties`) tells one whose channels do not belong together. Of each feature a
 few quantiles are kept, dense at both ends, which can be merged with those of other rows and forgotten.
@@ -21,9 +21,13 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.detect.features import (
+    LEVEL,
     PIECE,
     PROBABILITIES,
+    SPREAD,
     TAIL,
+    TIE,
+    VALUE,
     Features,
     apart,
     feature_quantiles,
@@ -52,6 +56,7 @@ MARGIN = 0.1  # how near to a confirmed stretch a row must be to be taken for a 
 MOST_CONFIRMED = 2048  # rows of confirmed stretches that are kept
 MOST_CALM = 32  # confirmed stretches that are remembered as a whole
 TELLING = 500  # windows of new rows that tell how far normal data wanders
+THINNED = 2048  # rows that are enough to see how far channels wander
 
 FEW_WINDOWS = 100
 """In no more windows that do not overlap, all channels have one unit; in four times as many, each its own."""
@@ -77,9 +82,9 @@ class Bounds(NamedTuple):
     low: Array  # of each feature, (4, n)
     high: Array  # (4, n)
     unit: Array  # the range of the values of each channel, (n,)
-    switch: NDArray[np.bool_]  # channels that had at most two values, `low[0]` and `high[0]`, (n,)
+    switch: NDArray[np.bool_]  # channels that had at most two values, `low[VALUE]` and `high[VALUE]`, (n,)
     ranges: Array  # the least and the greatest of each feature that was ever seen, (4, n, 2)
-    calm: Array  # ranges of each feature in stretches that a person called normal, (stretches, 4, n, 2)
+    calm: Array  # ranges of each feature in each confirmed stretch: a person called it normal, (stretches, 4, n, 2)
     discounts: Array  # what the terms of the score are multiplied by inside each of them, (stretches,)
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
@@ -94,7 +99,7 @@ class Bounds(NamedTuple):
 
     def absurd(self, values: Array) -> NDArray[np.bool_]:
         """Mark scaled values more than five ranges outside of their bounds; NaN is not."""
-        return absurd(values, self.low[0], self.high[0], self.unit)
+        return absurd(values, self.low[VALUE], self.high[VALUE], self.unit)
 
 
 @dataclass(frozen=True, eq=False)
@@ -110,9 +115,9 @@ class KnownRanges:
     values: Array  # the values of a channel that has at most two, (n, 2); NaN if it has more
     confirmed: Array  # the least and the greatest that a person called normal, (4, n, 2); NaN if there is none
     wander: Array  # (n,)
-    calm: Array  # each of the stretches that a person called normal, as in `Bounds`
+    calm: Array  # ranges of each confirmed stretch, as in `Bounds`
     discounts: Array
-    stretches: Array  # their rows, as many as are kept: the discounts are set permanentlyy model, (rows, n)
+    stretches: Array  # their rows, as many as are kept: discounts are set again for every model, (rows, n)
     lengths: Array  # rows of each of them; 0 if they are not kept any more
     ties: Array  # as in `Ties`, (n, n)
     offset: Array  # (n,)
@@ -170,7 +175,7 @@ class KnownRanges:
     @property
     def reach(self) -> Array:
         """The range of the values of each channel."""
-        reach: Array = self.at(1.0 - REACH)[0] - self.at(REACH)[0]
+        reach: Array = self.at(1.0 - REACH)[VALUE] - self.at(REACH)[VALUE]
         return reach
 
     @property
@@ -183,21 +188,22 @@ class KnownRanges:
         step = np.where(self.switch, 0.0, self.step)
         room = np.stack([step, step, 0.0 * step, np.abs(self.ties) @ step])
         low, high = low - room, high + room
-        high[2] = np.where(step > 0.0, np.maximum(high[2], log_spread((step / 2.0) ** 2)), high[2])
+        high[SPREAD] = np.where(step > 0.0, np.maximum(high[SPREAD], log_spread((step / 2.0) ** 2)), high[SPREAD])
         return low, high
 
     def bounds(self, scaling: Scaling) -> Bounds:
         """The bounds that a new row is judged by."""
         inner = _hull(np.stack([self.at(BOUND), self.at(1.0 - BOUND)], axis=-1), self.confirmed)
-        tightness = np.maximum(self.at(0.99)[3] - self.at(0.01)[3], NARROWEST)
+        tightness = np.maximum(self.at(0.99)[TIE] - self.at(0.01)[TIE], NARROWEST)
         # Rare combinations of what people switch are normal, but an unnoticed fault must not open a tie far.
-        inner[3, :, 0] = np.maximum(self.ranges[3, :, 0], self.at(BOUND)[3] - FARTHEST * tightness)
-        inner[3, :, 1] = np.minimum(self.ranges[3, :, 1], self.at(1.0 - BOUND)[3] + FARTHEST * tightness)
-        inner[3] = _hull(inner[3], self.confirmed[3])
+        least, greatest = self.ranges[TIE].T
+        inner[TIE, :, 0] = np.maximum(least, self.at(BOUND)[TIE] - FARTHEST * tightness)
+        inner[TIE, :, 1] = np.minimum(greatest, self.at(1.0 - BOUND)[TIE] + FARTHEST * tightness)
+        inner[TIE] = _hull(inner[TIE], self.confirmed[TIE])
         low, high = self.loosened(inner[..., 0], inner[..., 1])
         unit = _unit(self.reach, np.abs(scaling.mean) / scaling.scale, 1.0 / scaling.scale)
         switch = self.switch
-        low[0, switch], high[0, switch] = self.values[switch].T
+        low[VALUE, switch], high[VALUE, switch] = self.values[switch].T
         coarse = ~switch & (self.step > COARSE)
         rest = (self.ties, self.offset, tightness, np.maximum(self.wander, CALMEST), coarse)
         return Bounds(low, high, unit, switch, self.ranges, self.calm, self.discounts, *rest)
@@ -237,7 +243,7 @@ class KnownRanges:
         if not new.any():
             return self
         quantiles = self.quantiles.copy()
-        quantiles[3, new] = feature_quantiles(ties.departures(self.levels))[new]
+        quantiles[TIE, new] = feature_quantiles(ties.departures(self.levels))[new]
         confirmed, calm = self._confirmed_by(ties, window)
         return replace(self, quantiles=quantiles, confirmed=confirmed, calm=calm, ties=ties.weights, offset=ties.offset)
 
@@ -245,12 +251,12 @@ class KnownRanges:
         """What was confirmed, by these ties; where rows are not kept, nothing is known of new ones."""
         new = (ties.weights != self.ties).any(axis=1)
         confirmed, calm = self.confirmed.copy(), self.calm.copy()
-        confirmed[3, new], calm[:, 3, new] = np.nan, (-np.inf, np.inf)
+        confirmed[TIE, new], calm[:, TIE, new] = np.nan, (-np.inf, np.inf)
         for k, rows in enumerate(self.confirmed_stretches):
             if any(stretches(rows, window)):
                 seen = feature_quantiles(Features.of(rows, window, ties).departures)[new][:, [0, -1]]
-                confirmed[3, new] = _hull(confirmed[3, new], seen)
-                calm[k, 3, new] = seen + MARGIN * np.array([-1.0, 1.0])
+                confirmed[TIE, new] = _hull(confirmed[TIE, new], seen)
+                calm[k, TIE, new] = seen + MARGIN * np.array([-1.0, 1.0])
         return confirmed, calm
 
     def _wandered(self, features: Features, forgetting: float) -> Array:
@@ -397,9 +403,6 @@ def _hull(first: Array, second: Array) -> Array:
     return np.stack([np.fmin(first[..., 0], second[..., 0]), np.fmax(first[..., 1], second[..., 1])], axis=-1)
 
 
-THINNED = 2048  # rows that are enough to see it
-
-
 def _wandering(features: Features, reach: Array, step: Array, windows: float) -> Array:
     """The farthest that each channel went, in later parts of the rows, from all that came before them.
 
@@ -436,8 +439,9 @@ def _outside(features: Features, ranges: KnownRanges, reach: Array) -> Array:
     """How far rows lie outside of the ranges, by channel."""
     low, high = ranges.loosened(ranges.at(BOUND), ranges.at(1.0 - BOUND))
     unit = _unit(reach, np.zeros_like(reach), 1.0)
-    away = OUTSIDE * np.minimum(beyond(features.newest, low[0], high[0]) / unit, ABSURD)
-    level, spread = beyond(features.levels, low[1], high[1]), beyond(features.spreads, low[2], high[2])
+    away = OUTSIDE * np.minimum(beyond(features.newest, low[VALUE], high[VALUE]) / unit, ABSURD)
+    level = beyond(features.levels, low[LEVEL], high[LEVEL])
+    spread = beyond(features.spreads, low[SPREAD], high[SPREAD])
     distance: Array = away + np.hypot(level, spread)
     return distance
 

@@ -44,7 +44,7 @@ class ScoredWindow(NamedTuple):
 class Explanation(NamedTuple):
     """What a score is about: the witness that leads, its channel, and a sentence for people."""
 
-    kind: str  # motion, fit or place
+    kind: str  # the witness: motion, fit or place
     channel: str
     sentence: str
 

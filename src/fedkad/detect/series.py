@@ -29,17 +29,17 @@ class Recording(NamedTuple):
     """A series as a detector takes it: with rows of NaN where time shows a gap, which results leave out."""
 
     series: Series
-    there: NDArray[np.bool_] | None = None  # which entries came in; None if all did
+    present: NDArray[np.bool_] | None = None  # which entries came in; None if all did
     positions: NDArray[np.int64] | None = None  # of the rows that came in, counted in sampling steps
 
     def of_rows(self, by_entry: NDArray[Any]) -> NDArray[Any]:
         """The results of the rows that came in, from those of all entries."""
-        return by_entry if self.there is None else by_entry[self.there]
+        return by_entry if self.present is None else by_entry[self.present]
 
     @property
     def entries(self) -> NDArray[np.intp]:
         """The entry of each row that came in."""
-        return np.arange(len(self.series.values)) if self.there is None else np.flatnonzero(self.there)
+        return np.arange(len(self.series.values)) if self.present is None else np.flatnonzero(self.present)
 
 
 def as_series(data: Any) -> Series:
@@ -63,8 +63,8 @@ def as_recording(data: Any, gap: int = 1) -> Recording:
     (array([ 1.,  1.,  1., nan, nan,  1.]), array([0, 1, 2, 9]))
     """
     if not _is_list_of_stretches(data):
-        return _read(data, "", gap)
-    pieces = [_read(piece, f"stretch {k}: ", gap) for k, piece in enumerate(data)]
+        return _read_stretch(data, "", gap)
+    pieces = [_read_stretch(piece, f"stretch {k}: ", gap) for k, piece in enumerate(data)]
     first = pieces[0].series
     for k, (series, *_) in enumerate(pieces):
         try:
@@ -73,10 +73,10 @@ def as_recording(data: Any, gap: int = 1) -> Recording:
         except ValueError as error:
             raise ValueError(f"stretch {k}: {error}") from None
     joined = Series(join_stretches([piece.series.values for piece in pieces], gap), first.names, overwrite_ok=True)
-    if all(piece.there is None for piece in pieces):
+    if all(piece.present is None for piece in pieces):
         return Recording(joined)
     between = np.ones(gap, dtype=np.bool_)  # what lies between two stretches is shown, as it is for arrays
-    marks = [np.ones(len(p.series.values), dtype=np.bool_) if p.there is None else p.there for p in pieces]
+    marks = [np.ones(len(p.series.values), dtype=np.bool_) if p.present is None else p.present for p in pieces]
     return Recording(joined, np.concatenate([part for mark in marks for part in (between, mark)][1:]))
 
 
@@ -160,7 +160,7 @@ def _is_table(piece: Any) -> bool:
     return isinstance(piece, Series) or hasattr(piece, "columns") or getattr(piece, "ndim", 0) == 2
 
 
-def _read(data: Any, where: str, gap: int) -> Recording:
+def _read_stretch(data: Any, where: str, gap: int) -> Recording:
     _refuse_what_is_no_table(data, where)
     names, times = _names_of(data, where), _times_of(data, where)
     overwrite_ok = isinstance(data, Series) and data.overwrite_ok
@@ -221,9 +221,9 @@ def _with_gaps(series: Series, gap: int) -> Recording:
     missing = missing_before(times, gap)
     if times is None or not len(missing):
         return Recording(Series(values, names, overwrite_ok=overwrite_ok))
-    there = np.insert(np.ones(len(values), dtype=np.bool_), missing, False)
+    present = np.insert(np.ones(len(values), dtype=np.bool_), missing, False)
     return Recording(
-        Series(np.insert(values, missing, np.nan, axis=0), names, overwrite_ok=True), there, grid_positions(times)
+        Series(np.insert(values, missing, np.nan, axis=0), names, overwrite_ok=True), present, grid_positions(times)
     )
 
 

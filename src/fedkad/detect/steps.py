@@ -12,7 +12,7 @@ from math import hypot, log
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.features import STILL
+from fedkad.detect.features import SPREAD, STILL
 from fedkad.detect.place import NEVER, ROUNDING
 from fedkad.detect.ranges import ABSURD, OUTSIDE
 from fedkad.detect.scoring import Scoring, Steps, Terms, WindowFeatures
@@ -164,7 +164,8 @@ class _Numbers:
         self.channels, self.share = len(bounds.unit), scoring.fit.per_departure
         self.sharpness, self.half = place.sharpness.tolist(), half.tolist()
         self.per_unit, self.per_jump = place.per_unit.tolist(), place.per_jump.tolist()
-        self.per_wander, self.low, self.high = (a.tolist() for a in (place.per_wander, bounds.low[2], bounds.high[2]))
+        self.per_wander = place.per_wander.tolist()
+        self.low, self.high = bounds.low[SPREAD].tolist(), bounds.high[SPREAD].tolist()
 
 
 def _squared_widths(scoring: WitnessScoring) -> tuple[Array, tuple[NDArray[np.intp], Array] | None]:

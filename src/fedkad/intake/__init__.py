@@ -6,7 +6,7 @@ is counted in the notes of the table.
 """
 
 from fedkad.intake.celltable import read_cells
-from fedkad.intake.fleetfile import device_names, read_devices
+from fedkad.intake.devicesfile import device_names, read_devices
 from fedkad.intake.reading import read_recording
 from fedkad.intake.switches import Switches
 

@@ -1,4 +1,4 @@
-"""A small table as text, cell by cell, with times in ISO-8601: labels, which are no recording."""
+"""Read a file of labels (`--labels`) as text, cell by cell, with times in ISO-8601; `reading` reads recordings."""
 
 from collections.abc import Sequence
 from pathlib import Path

@@ -22,7 +22,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from fedkad.detect.features import window_means
+from fedkad.detect.features import TIE, VALUE, window_means
 from fedkad.detect.model import Model
 from fedkad.detect.ranges import Bounds, beyond
 from fedkad.detect.ties import FARTHEST
@@ -147,7 +147,7 @@ def why_not(
         return f"{incident.acknowledged} has acknowledged it as a fault"
     if incident.severity == Severity.CRITICAL:
         return "it is critical"
-    low, high, unit = bounds.low[0], bounds.high[0], bounds.unit
+    low, high, unit = bounds.low[VALUE], bounds.high[VALUE], bounds.unit
     if bounds.absurd(rows).any():
         return "some of its values are impossible"
     moves = ~bounds.switch & (high > low)
@@ -191,5 +191,5 @@ def _breaks_a_tie(rows: Array, bounds: Bounds, window: int) -> bool:
     if len(complete) < window or not bounds.ties.any():
         return False
     departures = window_means(complete, window) @ bounds.ties.T - bounds.offset
-    far = np.median(beyond(departures, bounds.low[3], bounds.high[3]), axis=0)
+    far = np.median(beyond(departures, bounds.low[TIE], bounds.high[TIE]), axis=0)
     return bool((far > FARTHEST * bounds.tightness).any())

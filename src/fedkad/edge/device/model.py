@@ -11,6 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from fedkad.atomicfile import set_aside
+from fedkad.detect.features import VALUE
 from fedkad.detect.model import Model
 from fedkad.detect.modelfile import DamagedFileError, ModelFileError, load_model
 from fedkad.detect.stream import Stream
@@ -189,7 +190,7 @@ def _limits(model: Model) -> tuple[Limits, Limits]:
     scoring, scaling = model.scoring, model.setup.scaling
     if scoring.bounds is None:
         return NO_LIMITS, NO_LIMITS
-    normal = (scoring.bounds.low[0], scoring.bounds.high[0])
+    normal = (scoring.bounds.low[VALUE], scoring.bounds.high[VALUE])
     (low, high), (least, greatest) = ((scaling.restore(a), scaling.restore(b)) for a, b in (normal, scoring.possible))
     moves = low < high  # one that has never moved may begin to: that is an incident, and no fault of its sensor
     return (low, high), (np.where(moves, least, -math.inf), np.where(moves, greatest, math.inf))

@@ -15,6 +15,7 @@ from numpy.typing import NDArray
 
 from fedkad.atomicfile import flush_folder, set_aside, write_atomically
 from fedkad.detect.detector import KoopmanDetector
+from fedkad.detect.features import VALUE
 from fedkad.detect.learning import fit, learn
 from fedkad.detect.model import Memory, Model
 from fedkad.detect.modelfile import StoredMemory, load_model, save_model
@@ -173,7 +174,7 @@ def _near(model: Model, scaled: Array) -> Array:
         return scaled
     room = NEAR * bounds.unit
     with np.errstate(invalid="ignore"):
-        is_far = ((scaled < bounds.low[0] - room) | (scaled > bounds.high[0] + room)) & ~bounds.switch
+        is_far = ((scaled < bounds.low[VALUE] - room) | (scaled > bounds.high[VALUE] + room)) & ~bounds.switch
     return np.where(is_far.any(axis=1, keepdims=True), np.nan, scaled)
 
 
