@@ -39,7 +39,7 @@ Key = tuple[FaultKind, str]
 """A fault and its channel, which is empty if the fault is the device's."""
 
 
-class Fault(NamedTuple):
+class HealthFault(NamedTuple):
     """What every detector returns: what is wrong with a channel, or with the device, since when, in words."""
 
     kind: FaultKind
@@ -171,7 +171,7 @@ class Health:
 
     def note_silence(self, time: float, since: float, sentence: str) -> list[Alert]:
         """No row has come between `since` and `time`."""
-        return self._faults.note(time, Fault(FaultKind.SILENT, "", since, sentence))
+        return self._faults.note(time, HealthFault(FaultKind.SILENT, "", since, sentence))
 
     def note_interval(self, interval: float | None) -> None:
         """Samples agree that they come at that interval, which is not the period; None if that is not so."""
@@ -208,20 +208,20 @@ class Health:
         if channel in self._names:
             self._runs.forbid(self._names.index(channel), rows)
 
-    def _stuck(self, time: float, values: Array) -> list[Fault]:
+    def _stuck(self, time: float, values: Array) -> list[HealthFault]:
         faults, period = [], self._sampling.period
         for k in self._runs.stuck():
             length = self._runs.length(k)
             lasted, longest = span(length * period), span(self._runs.longest(k) * period)
             sentence = f"has been {values[k]:.6g} for {lasted}, and never the same for more than {longest} before"
             start = time - (length - 1) * period
-            faults.append(Fault(FaultKind.STUCK, self._names[k], start, f"{self._names[k]} {sentence}"))
+            faults.append(HealthFault(FaultKind.STUCK, self._names[k], start, f"{self._names[k]} {sentence}"))
         return faults
 
-    def _absent(self, silent: Mapping[str, float], rhythm: Sequence[int]) -> list[Fault]:
+    def _absent(self, silent: Mapping[str, float], rhythm: Sequence[int]) -> list[HealthFault]:
         """The channels that should have sent, of those that are silent for so many seconds."""
         return [
-            Fault(
+            HealthFault(
                 FaultKind.CHANNEL_SILENT,
                 name,
                 self._absence.since[name],
@@ -232,20 +232,20 @@ class Health:
         ]
 
 
-def impossible_value(row: GridRow, channel: str, beyond: Beyond) -> Fault:
+def impossible_value(row: GridRow, channel: str, beyond: Beyond) -> HealthFault:
     """Return the fault of a channel whose value in that row is impossible."""
     normal = " to ".join(dict.fromkeys(compared(beyond.least, [beyond.greatest], beyond.greatest - beyond.least)))
     sentence = f"{channel} is {row.values[beyond.channel]:.6g}, which is impossible where {normal} is normal"
-    return Fault(FaultKind.IMPOSSIBLE, channel, row.time, sentence)
+    return HealthFault(FaultKind.IMPOSSIBLE, channel, row.time, sentence)
 
 
-def other_interval(time: float, interval: float, period: float) -> Fault:
+def other_interval(time: float, interval: float, period: float) -> HealthFault:
     """Return the fault of a device that sends at another interval than its period."""
     sentence = (
         f"samples come every {span(interval)}, but the period is {span(period)}; "
         f'set period = "{interval:.12g}s" in [sampling]'
     )
-    return Fault(FaultKind.PERIOD, "", time, sentence)
+    return HealthFault(FaultKind.PERIOD, "", time, sentence)
 
 
 class OpenFaults:
@@ -272,7 +272,7 @@ class OpenFaults:
         opened = self.open.get((alert.fault, alert.channel or ""))
         return opened is not None and opened.id == alert.id
 
-    def update(self, time: float, faults: Sequence[Fault]) -> list[Alert]:
+    def update(self, time: float, faults: Sequence[HealthFault]) -> list[Alert]:
         """Note the faults that there are now; those that are gone for long enough end."""
         alerts: list[Alert] = [alert for fault in faults for alert in self.note(time, fault)]
         present = {(fault.kind, fault.channel) for fault in faults}
@@ -285,7 +285,7 @@ class OpenFaults:
                 alerts.append(self.end(key, gone, time, Reason.RECOVERED))
         return alerts
 
-    def note(self, time: float, fault: Fault) -> list[Alert]:
+    def note(self, time: float, fault: HealthFault) -> list[Alert]:
         """Begin a fault, or describe it as it is now if it has lasted for clearly longer, which is no alert."""
         key, text = (fault.kind, fault.channel), f"{self._device}: {fault.sentence}"
         self._gone.pop(key, None)
