@@ -51,7 +51,7 @@ SLOW = [
     ),
     "fleet/flower/test_proxy.py",
     "test_processors.py",
-    "edge/test_tell.py",
+    "edge/commands/test_tell.py",
     "edge/test_faults.py",
     "edge/test_examples_timing.py",
     "test_wheel.py",

@@ -157,24 +157,24 @@ def small(device: DeviceSettings, folder: Path) -> DeviceSettings:
 @pytest.mark.parametrize("name", sorted(path.name for path in EXAMPLES.glob("*.toml")))
 def test_the_example_learns_and_judges_what_its_firmware_sends(name: str, tmp_path: Path) -> None:
     settings, store = load(EXAMPLES / name), Store(tmp_path / "agent.sqlite")
-    devices = {each: small(device, tmp_path / each) for each, device in settings.devices.items()}
+    configured = {each: small(device, tmp_path / each) for each, device in settings.devices.items()}
     told: list[dict[str, Any]] = []
     with logged() as said:
-        watchers = {each: Device(each, device, store) for each, device in devices.items()}
-        decoder = Decoder(settings.source, devices, said.append)
+        devices = {each: Device(each, one, store) for each, one in configured.items()}
+        decoder = Decoder(settings.source, configured, said.append)
         for message in FIRMWARE[name]():
             for sample in decoder.decode(message, HEADERS.get(name)):
                 assert sample.device is not None
-                told += as_json(watchers[sample.device].take(sample, message.arrival))
-                if watchers[sample.device].is_learning_due:
-                    for watcher in watchers.values():
-                        watcher.save()
+                told += as_json(devices[sample.device].take(sample, message.arrival))
+                if devices[sample.device].is_learning_due:
+                    for device in devices.values():
+                        device.save()
                     store.commit()
-                    watchers[sample.device].learn()
-    for each, watcher in watchers.items():
-        status, counters = watcher.status(), watcher.status().counters or {}
+                    devices[sample.device].learn()
+    for each, device in devices.items():
+        status, counters = device.status(), device.status().counters or {}
         assert status.state == "ok", (each, status, said)
-        assert status.time == pytest.approx(message.arrival, abs=2.0 * devices[each].sampling.period)
+        assert status.time == pytest.approx(message.arrival, abs=2.0 * configured[each].sampling.period)
         assert counters["rows"] >= 0.95 * ROWS
         assert (counters["off_clock"], counters["refused"]) == (0, 0)
         assert counters["late"] + counters["duplicates"] <= 0.05 * counters["rows"]

@@ -50,22 +50,22 @@ def make(folder: Path, **learning: Any) -> Device:
     return Device("pump", settings, Store(folder / "agent.sqlite"))
 
 
-def feed(watcher: Device, rows: Array, first: int) -> list[dict[str, Any]]:
+def feed(device: Device, rows: Array, first: int) -> list[dict[str, Any]]:
     """Let an agent's loop take the rows: it commits, and learns when that is due."""
     alerts: list[dict[str, Any]] = []
     for k, row in enumerate(rows, start=first):
         sample = Sample("pump", BEGIN + k, dict(zip(CHANNELS, map(float, row), strict=True)))
-        alerts += as_json(watcher.take(sample, BEGIN + k))
-        if watcher.is_learning_due:
-            commit(watcher)
-            watcher.learn()
-    commit(watcher)
+        alerts += as_json(device.take(sample, BEGIN + k))
+        if device.is_learning_due:
+            commit(device)
+            device.learn()
+    commit(device)
     return alerts
 
 
-def commit(watcher: Device) -> None:
-    watcher.save()
-    watcher._store.commit()
+def commit(device: Device) -> None:
+    device.save()
+    device._store.commit()
 
 
 def learned_range(folder: Path) -> tuple[float, float]:
@@ -77,75 +77,75 @@ def learned_range(folder: Path) -> tuple[float, float]:
 
 
 def test_what_the_first_model_had_not_seen_is_learned_although_it_alarmed(tmp_path: Path) -> None:
-    live, watcher = wandering(MATURE + 600), make(tmp_path)
-    alerts = feed(watcher, live[: FIRST + 100], 0)
+    live, device = wandering(MATURE + 600), make(tmp_path)
+    alerts = feed(device, live[: FIRST + 100], 0)
     assert [alert["event"] for alert in alerts][:1] == ["start"]
     assert alerts[0]["provisional"]
     assert learned_range(tmp_path)[1] < 2.0
-    assert watcher.parts.learner.young == FIRST
-    alerts = feed(watcher, live[FIRST + 100 : 2 * FIRST + 100], FIRST + 100)
-    assert watcher.parts.learner.young == 2 * FIRST
+    assert device.parts.learner.young == FIRST
+    alerts = feed(device, live[FIRST + 100 : 2 * FIRST + 100], FIRST + 100)
+    assert device.parts.learner.young == 2 * FIRST
     assert learned_range(tmp_path)[1] > 6.0
-    quiet = feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
+    quiet = feed(device, live[2 * FIRST + 100 :], 2 * FIRST + 100)
     assert "start" not in [alert["event"] for alert in quiet]
-    assert watcher.parts.learner.young == 0  # a week has passed
+    assert device.parts.learner.young == 0  # a week has passed
     model, memory = load_model(tmp_path / "pump" / "model.safetensors")
     assert memory is not None
     assert memory.statistics.count == MATURE - model.settings.window
 
 
 def test_what_somebody_acknowledged_as_a_fault_is_not_learned(tmp_path: Path) -> None:
-    live, watcher = wandering(4 * FIRST), make(tmp_path)
+    live, device = wandering(4 * FIRST), make(tmp_path)
     live[FIRST + 150 :, 0] -= 6.0  # it went away again
-    feed(watcher, live[: FIRST + 100], 0)
-    watcher.parts.alarms.acknowledge("somebody")
-    feed(watcher, live[FIRST + 100 :], FIRST + 100)
-    assert watcher.parts.learner.learned >= 2
+    feed(device, live[: FIRST + 100], 0)
+    device.parts.alarms.acknowledge("somebody")
+    feed(device, live[FIRST + 100 :], FIRST + 100)
+    assert device.parts.learner.learned >= 2
     assert learned_range(tmp_path)[1] < 2.0
 
 
 def test_what_is_acknowledged_after_its_end_is_left_out_the_next_time(tmp_path: Path) -> None:
-    live, watcher = wandering(4 * FIRST + 20), make(tmp_path)
+    live, device = wandering(4 * FIRST + 20), make(tmp_path)
     live[FIRST + 90 :, 0] -= 6.0
-    alerts = feed(watcher, live[: 2 * FIRST + 100], 0)
+    alerts = feed(device, live[: 2 * FIRST + 100], 0)
     assert learned_range(tmp_path)[1] > 6.0, "nobody has said anything yet"
     (end,) = [alert for alert in alerts if alert["event"] == "end"]
-    watcher._store.alerts.put([], from_json(end))
-    commit(watcher)
-    watcher.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
-    commit(watcher)
-    feed(watcher, live[2 * FIRST + 100 :], 2 * FIRST + 100)
-    assert watcher.parts.learner.learned == 3
+    device._store.alerts.put([], from_json(end))
+    commit(device)
+    device.obey(Command("1", "pump", "acknowledge", end["id"], "somebody", BEGIN))
+    commit(device)
+    feed(device, live[2 * FIRST + 100 :], 2 * FIRST + 100)
+    assert device.parts.learner.learned == 3
     assert learned_range(tmp_path)[1] < 2.0
 
 
 def test_a_grown_up_model_leaves_incidents_out(tmp_path: Path) -> None:
-    live, watcher = wandering(MATURE + 400), make(tmp_path)
+    live, device = wandering(MATURE + 400), make(tmp_path)
     live[:, 0] -= np.where(np.arange(len(live)) < FIRST + 50, 0.0, 6.0)
-    feed(watcher, live[:MATURE], 0)
-    assert watcher.parts.learner.young == 0
+    feed(device, live[:MATURE], 0)
+    assert device.parts.learner.young == 0
     fault = live[MATURE:].copy()
     fault[100:140, 0] += 6.0
-    before = watcher.parts.learner.fresh
-    alerts = feed(watcher, fault, MATURE)
+    before = device.parts.learner.fresh
+    alerts = feed(device, fault, MATURE)
     assert [alert["event"] for alert in alerts if alert["event"] != "update"] == ["start", "end"]
-    _, rows = watcher._store.rows.to_learn("pump", len(CHANNELS), MATURE)
+    _, rows = device._store.rows.to_learn("pump", len(CHANNELS), MATURE)
     assert np.nanmax(rows[:, 0]) < 2.0
-    assert watcher.parts.learner.fresh > before
+    assert device.parts.learner.fresh > before
 
 
 def test_a_kill_between_fitting_and_committing_counts_no_row_twice(tmp_path: Path) -> None:
-    live, watcher = wandering(2 * FIRST), make(tmp_path)
-    feed(watcher, live[:-1], 0)
-    watcher.take(Sample("pump", BEGIN + len(live) - 1, dict(zip(CHANNELS, map(float, live[-1]), strict=True))), BEGIN)
-    commit(watcher)
-    assert watcher.is_learning_due
-    watcher.learn()
-    watcher._store.close()  # the model is written, and nothing else
-    watcher = make(tmp_path)
-    assert watcher.parts.learner.young == 2 * FIRST
-    assert watcher.parts.learner.fresh == 0
-    assert not watcher.is_learning_due
+    live, device = wandering(2 * FIRST), make(tmp_path)
+    feed(device, live[:-1], 0)
+    device.take(Sample("pump", BEGIN + len(live) - 1, dict(zip(CHANNELS, map(float, live[-1]), strict=True))), BEGIN)
+    commit(device)
+    assert device.is_learning_due
+    device.learn()
+    device._store.close()  # the model is written, and nothing else
+    device = make(tmp_path)
+    assert device.parts.learner.young == 2 * FIRST
+    assert device.parts.learner.fresh == 0
+    assert not device.is_learning_due
 
 
 def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[list[int], list[dict[str, Any]]]:
@@ -156,13 +156,13 @@ def fed_by(folder: Path, period: float, rows: Array, **learning: Any) -> tuple[l
         Learning(folder=str(folder / "pump"), **learning),
         {"window": 6, "rank": 5, "observables": 16},
     )
-    watcher, learned, alerts = Device("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
+    device, learned, alerts = Device("pump", settings, Store(folder / "agent.sqlite")), list[int](), []
     for k, row in enumerate(rows):
         sample = Sample("pump", BEGIN + period * k, dict(zip(CHANNELS, map(float, row), strict=True)))
-        alerts += as_json(watcher.take(sample, BEGIN + period * k))
-        if watcher.is_learning_due:
-            commit(watcher)
-            watcher.learn()
+        alerts += as_json(device.take(sample, BEGIN + period * k))
+        if device.is_learning_due:
+            commit(device)
+            device.learn()
             learned.append(k + 1)
     return learned, alerts
 
@@ -192,16 +192,16 @@ def test_alarms_are_provisional_until_a_week_has_passed(tmp_path: Path) -> None:
 
 
 def test_a_model_of_a_set_number_of_rows_is_never_young(tmp_path: Path) -> None:
-    live, watcher = wandering(FIRST + 10), make(tmp_path, first=FIRST)
-    feed(watcher, live, 0)
-    assert watcher.parts.learner.learned == 1
-    assert watcher.parts.learner.young == 0
+    live, device = wandering(FIRST + 10), make(tmp_path, first=FIRST)
+    feed(device, live, 0)
+    assert device.parts.learner.learned == 1
+    assert device.parts.learner.young == 0
 
 
 def test_a_model_that_was_given_is_not_young(tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
     feed(make(tmp_path / "other"), wandering(FIRST + 10), 0)
     given = tmp_path / "other" / "pump" / "model.safetensors"
-    watcher = make(tmp_path, model=str(given))
-    assert watcher.parts.learner.young == 0
-    assert watcher.parts.learner.needed == 5000
+    device = make(tmp_path, model=str(given))
+    assert device.parts.learner.young == 0
+    assert device.parts.learner.needed == 5000

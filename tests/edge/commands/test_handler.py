@@ -53,13 +53,13 @@ def settings(folder: Path, **alarm: Any) -> DeviceSettings:
 
 
 class Post:
-    """A watcher with its store, inbox and outbox, as the agent has them."""
+    """A device with its store, inbox and outbox, as the agent has them."""
 
     def __init__(self, folder: Path, **alarm: Any) -> None:
         self.folder, self.store = folder, Store(folder / "agent.sqlite")
-        self.watcher = Device("pump", settings(folder, **alarm), self.store)
-        self.inbox = Inbox(self.store, {"pump": self.watcher})
-        self.now = self.watcher._number
+        self.device = Device("pump", settings(folder, **alarm), self.store)
+        self.inbox = Inbox(self.store, {"pump": self.device})
+        self.now = self.device._number
         self.alerts: list[dict[str, Any]] = []
 
     def feed(self, rows: Array) -> list[dict[str, Any]]:
@@ -67,7 +67,7 @@ class Post:
         for row in rows:
             moment = BEGIN + self.now
             values = dict(zip(CHANNELS, map(float, row), strict=True))
-            found += self.watcher.take(Sample("pump", moment, values), moment)
+            found += self.device.take(Sample("pump", moment, values), moment)
             self.now += 1
         self._put(found)
         self.commit()
@@ -79,7 +79,7 @@ class Post:
             self.store.alerts.put(["log"], alert)
 
     def commit(self) -> None:
-        self.watcher.save()
+        self.device.save()
         self.store.commit()
 
     def send(self, verb: str, argument: str = "", identity: str = "1") -> None:
@@ -139,7 +139,7 @@ def trouble(post: Post) -> dict[str, Any]:
     live = series(400)
     post.feed(live[:100])
     post.feed(live[100:140] + SHIFT)
-    incident = post.watcher.status().incident
+    incident = post.device.status().incident
     assert incident is not None
     return incident.to_json()
 
@@ -167,7 +167,7 @@ def test_what_was_normal_is_learnt_as_confirmed_and_no_alarm_again(post: Post) -
     end = post.alerts[-1]
     assert (end["event"], end["reason"], end["id"]) == ("end", "normal", incident["id"])
     assert "said to be normal" in end["text"]
-    assert post.watcher.status().incident is None
+    assert post.device.status().incident is None
     learnt = memory(post.folder)
     assert len(learnt.ranges.lengths) == len(known.ranges.lengths) + 1
     assert learnt.statistics.count > known.statistics.count
@@ -194,7 +194,7 @@ def test_a_time_can_be_called_normal(post: Post) -> None:
     start, end = (f"2023-11-14T22:{minute}" for minute in ("15:00", "15:40"))  # 100 to 140 s after BEGIN
     accepted, reply = post.tell("normal", f"{start}/{end}")
     assert accepted, reply
-    assert post.watcher.status().incident is None
+    assert post.device.status().incident is None
     assert post.tell("normal", "2020-01-01T00:00/2020-01-02T00:00") == (
         False,
         "No row of pump from 2020-01-01T00:00:00.000Z to 2020-01-02T00:00:00.000Z is kept; "
@@ -286,7 +286,7 @@ def test_a_muted_device_begins_no_incident_and_learns_nothing(post: Post) -> Non
     assert (end["event"], end["reason"], end["id"]) == ("end", "muted", incident["id"])
     live = series(400)
     assert post.feed(live[140:230] + SHIFT) == []
-    assert post.watcher.status().state == "muted"
+    assert post.device.status().state == "muted"
     _, rows = post.store.rows.to_learn("pump", 3, 140)
     assert np.isnan(rows).all()
     alerts = post.feed(live[230:260] + SHIFT)  # it is over after 100 s, and what is wrong then is news
@@ -351,20 +351,20 @@ def test_a_device_learns_anew_from_new_rows(post: Post) -> None:
     assert (accepted, reply) == (True, "pump learns anew, from the next 300 normal rows.")
     assert (post.alerts[-1]["event"], post.alerts[-1]["reason"]) == ("end", "relearn")
     assert (post.folder / "pump" / "model.safetensors.old-1").read_bytes() == before
-    assert post.watcher.status().state == "learning"
+    assert post.device.status().state == "learning"
     post.close()
     again = Post(post.folder)  # the configured model must not come back
-    assert again.watcher.status().state == "learning"
-    assert again.watcher.status().progress == {"have": 0, "need": 300, "seconds": 300.0}
+    assert again.device.status().state == "learning"
+    assert again.device.status().progress == {"have": 0, "need": 300, "seconds": 300.0}
     again.feed(series(700)[400:] + SHIFT)
-    assert again.watcher.is_learning_due
-    again.watcher.learn()
+    assert again.device.is_learning_due
+    again.device.learn()
     again.commit()
-    assert again.watcher.status().state != "learning"
+    assert again.device.status().state != "learning"
     assert again.feed(series(800)[700:] + SHIFT) == []
     again.close()
     last = Post(post.folder)
-    assert last.watcher.status().state == "waiting"
+    assert last.device.status().state == "waiting"
     last.close()
 
 
@@ -374,10 +374,10 @@ def test_what_is_normal_while_the_file_of_the_model_is_gone_is_learned_anew(post
     reply = "The file of its model is gone: pump learns anew, from the next 300 normal rows."
     assert post.tell("normal") == (True, reply)
     assert (post.alerts[-1]["event"], post.alerts[-1]["id"]) == ("end", incident["id"])
-    assert post.watcher.status().state == "learning"
+    assert post.device.status().state == "learning"
     post.feed(series(800)[400:] + SHIFT)
-    post.watcher.learn()
-    assert post.watcher.status().state != "learning"
+    post.device.learn()
+    assert post.device.status().state != "learning"
 
 
 def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_what_to_do(post: Post) -> None:
@@ -386,7 +386,7 @@ def test_what_was_normal_before_the_file_of_the_model_was_gone_is_refused_with_w
     (post.folder / "pump" / "model.safetensors").unlink()
     refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
     assert post.tell("normal") == refused
-    assert post.watcher.status().state == "ok"  # it goes on to be judged by the model in memory
+    assert post.device.status().state == "ok"  # it goes on to be judged by the model in memory
 
 
 def test_without_the_file_of_the_model_only_what_is_open_is_learned_anew(post: Post) -> None:
@@ -397,14 +397,14 @@ def test_without_the_file_of_the_model_only_what_is_open_is_learned_anew(post: P
     for other in (earlier, "2023-11-14T22:15:00/2023-11-14T22:15:40"):
         refused = (False, "The file of the model of pump is gone; put it back, or tell relearn.")
         assert post.tell("normal", other) == refused
-        assert (post.watcher.status().state, post.watcher.status().incident.id) == ("ok", opened)  # type: ignore[union-attr]
+        assert (post.device.status().state, post.device.status().incident.id) == ("ok", opened)  # type: ignore[union-attr]
 
 
 def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_fit(post: Post) -> None:
     assert trouble(post)["provisional"] is False  # the model was given
     assert post.tell("relearn")[0]
     post.feed(series(400)[100:])
-    post.watcher.learn()  # and nothing is committed any more
+    post.device.learn()  # and nothing is committed any more
     post.close()
     again = Post(post.folder)
     again.feed(series(60))
@@ -416,21 +416,21 @@ def test_alarms_are_provisional_again_after_relearn_and_a_kill_right_after_the_f
 
 def test_a_budget_holds_until_it_is_told_otherwise(post: Post) -> None:
     post.feed(series(100))
-    own = post.watcher.status().threshold
-    assert post.watcher.status().budget is None
+    own = post.device.status().threshold
+    assert post.device.status().budget is None
     assert post.tell("budget", "1/hour") == (True, "pump has a budget of 1/hour.")
     post.feed(series(120)[100:])
-    told = post.watcher.status()
+    told = post.device.status()
     assert told.budget is not None
     assert told.budget["allowed"] == "1/hour"
     assert told.threshold != own
     post.close()
     again = Post(post.folder)
     again.feed(series(140)[120:])
-    assert again.watcher.status().threshold == pytest.approx(told.threshold, rel=0.01)  # it sinks while nothing happens
+    assert again.device.status().threshold == pytest.approx(told.threshold, rel=0.01)  # it sinks while nothing happens
     assert again.tell("budget", "default")[0]
     again.feed(series(160)[140:])
-    assert (again.watcher.status().budget, again.watcher.status().threshold) == (None, own)
+    assert (again.device.status().budget, again.device.status().threshold) == (None, own)
     again.close()
 
 
@@ -440,8 +440,8 @@ def test_what_cannot_be_done_is_answered(tmp_path: Path) -> None:
         post = Post.__new__(Post)
         post.folder, post.store = tmp_path, Store(tmp_path / "agent.sqlite")
         given = settings(tmp_path)
-        post.watcher = Device("pump", replace(given, learning=replace(given.learning, model="")), post.store)
-        post.inbox, post.now, post.alerts = Inbox(post.store, {"pump": post.watcher}), 0, []
+        post.device = Device("pump", replace(given, learning=replace(given.learning, model="")), post.store)
+        post.inbox, post.now, post.alerts = Inbox(post.store, {"pump": post.device}), 0, []
         assert post.tell("normal") == (False, "pump has no incident yet; see fedkad-agent incidents.")
         assert post.tell("normal", "2026-03-01T08:00/2026-03-01T09:00") == (
             False,
@@ -472,11 +472,11 @@ def test_a_command_that_comes_twice_acts_once(post: Post) -> None:
 def test_what_a_process_of_a_killed_agent_still_writes_is_not_learnt_again(post: Post) -> None:
     trouble(post)
     rows = np.array(post.store.rows.between("pump", BEGIN + 90, BEGIN + 139, 3))
-    model = post.watcher.parts.model
+    model = post.device.parts.model
     model.folder.confirm(rows, "mark")  # after this agent has read the model
     assert model.current is not None
     assert model.current.confirmation == ""
-    post.watcher.parts.learner.confirm(rows, "mark")
+    post.device.parts.learner.confirm(rows, "mark")
     assert model.current.confirmation == "mark"
     assert len(memory(post.folder).ranges.lengths) == 1
 
@@ -563,14 +563,14 @@ def test_another_command_with_an_id_that_was_used_is_refused(post: Post, togethe
         "accepted": False,
         "reply": "The id '7' was used for 'mute 0' before; use another id.",
     }
-    assert post.watcher.status().muted is None
+    assert post.device.status().muted is None
     told.commit()
     told.hear(mute("0"))  # a repetition is answered again, also when it was refused
     told.hear(mute("5h"))
     assert told.replies[2:] == [accepted, refused]
     told.hear(mute("5h", "8"))
     assert told.replies[-1]["accepted"]
-    assert post.watcher.status().muted is not None
+    assert post.device.status().muted is not None
 
 
 def test_a_command_that_comes_again_with_the_confirmation_of_its_reply_is_answered_again(post: Post) -> None:
@@ -775,7 +775,7 @@ def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_olde
     assert [(fault["fault"], fault["channel"]) for fault in faults] == [("stuck", "pressure"), ("stuck", "current")]
     named = ", ".join(fault["id"] for fault in faults)
     assert post.tell("acknowledge") == (True, f"The faults {named} are acknowledged.")
-    assert [fault.acknowledged for fault in post.watcher.status().faults] == ["anna", "anna"]
+    assert [fault.acknowledged for fault in post.device.status().faults] == ["anna", "anna"]
     kept = post.store.alerts.incident("pump", incident["id"])
     assert kept is not None
     assert (kept.acknowledged, kept.reason) == (None, "cleared")
@@ -793,7 +793,7 @@ def test_an_answer_without_an_id_is_about_the_fault_that_is_open_and_not_an_olde
 
 def test_a_fault_beside_an_open_incident_can_be_acknowledged_without_its_id(post: Post) -> None:
     incident = trouble(post)
-    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    post._put(post.device.tick(time.monotonic() + 11.0))
     fault = post.alerts[-1]
     assert post.tell("acknowledge")[1] == f"The incident {incident['id']} is acknowledged."
     assert post.tell("acknowledge")[1] == f"The fault {fault['id']} is acknowledged."
@@ -803,7 +803,7 @@ def test_a_fault_beside_an_open_incident_can_be_acknowledged_without_its_id(post
 def test_silence_cannot_be_called_normal_but_acknowledged(post: Post) -> None:
     trouble(post)
     post.feed(series(400)[140:200])
-    post._put(post.watcher.tick(time.monotonic() + 11.0))
+    post._put(post.device.tick(time.monotonic() + 11.0))
     fault = post.alerts[-1]
     assert fault["fault"] == "silent"
     accepted, reply = post.tell("normal")
@@ -811,5 +811,5 @@ def test_silence_cannot_be_called_normal_but_acknowledged(post: Post) -> None:
     assert post.tell("acknowledge", fault["id"]) == (True, f"The fault {fault['id']} is acknowledged.")
     post.close()
     again = Post(post.folder)
-    assert again.watcher.status().faults[0].acknowledged == "anna"
+    assert again.device.status().faults[0].acknowledged == "anna"
     again.close()

@@ -63,20 +63,20 @@ def make(tmp_path: Path, model: Path) -> Make:
     return made
 
 
-def feed(watcher: Device, rows: Array, first: int) -> list[dict[str, Any]]:
+def feed(device: Device, rows: Array, first: int) -> list[dict[str, Any]]:
     """Feed rows, and settle when it is due, as the agent does."""
     alerts: list[Alert] = []
     for k, row in enumerate(rows, start=first):
         values = dict(zip(CHANNELS, map(float, row), strict=True))
-        alerts += watcher.take(Sample("pump", BEGIN + k, values), BEGIN + k)
-        if watcher.parts.is_level_due:
-            watcher.save()
-            watcher._store.commit()
-            alerts += watcher.accept_level()
+        alerts += device.take(Sample("pump", BEGIN + k, values), BEGIN + k)
+        if device.parts.is_level_due:
+            device.save()
+            device._store.commit()
+            alerts += device.accept_level()
     for alert in alerts:
-        watcher._store.alerts.put([], alert)
-    watcher.save()
-    watcher._store.commit()
+        device._store.alerts.put([], alert)
+    device.save()
+    device._store.commit()
     return as_json(alerts)
 
 
@@ -92,13 +92,13 @@ def warmer(live: Array) -> None:
 
 def test_a_change_that_stays_becomes_normal_and_other_faults_are_still_found(make: Make) -> None:
     with logged() as lines:
-        watcher = make()
+        device = make()
         live = changed(800, 1, warmer)
         live[700:706, 0] += 3.0
-        alerts = feed(watcher, live[:300], 0)
-        watcher._store.close()
-        watcher = make()  # killed meanwhile
-        alerts += feed(watcher, live[300:], 300)
+        alerts = feed(device, live[:300], 0)
+        device._store.close()
+        device = make()  # killed meanwhile
+        alerts += feed(device, live[300:], 300)
     settled, fault = [alert for alert in alerts if alert["event"] == "end" and alert["duration"] > 1.0]
     assert (settled["reason"], settled["id"]) == ("settled", alerts[0]["id"])
     assert SETTLE <= settled["duration"] <= SETTLE + 60.0
@@ -119,25 +119,25 @@ def test_a_fault_that_is_over_does_not_become_normal_while_its_incident_waits(ma
 
 def test_what_has_become_normal_can_be_taken_back(make: Make) -> None:
     with logged():
-        watcher = make()
-        feed(watcher, changed(450, 1, warmer), 0)
-        assert watcher.status().incident is None
-        watcher.parts.learner.go_back("mark")
-        alerts = feed(watcher, machine(60, 2, 450) + np.array([0.0, 0.0, 1.2]), 450)
+        device = make()
+        feed(device, changed(450, 1, warmer), 0)
+        assert device.status().incident is None
+        device.parts.learner.go_back("mark")
+        alerts = feed(device, machine(60, 2, 450) + np.array([0.0, 0.0, 1.2]), 450)
     assert [alert["event"] for alert in alerts] == ["start"]
 
 
 def test_what_is_taken_back_and_still_there_is_told_again_and_stays_a_fault(make: Make) -> None:
     live = changed(1200, 1, warmer)
     with logged() as lines:
-        watcher = make()
-        (settled,) = [alert for alert in feed(watcher, live[:450], 0) if alert["reason"] == "settled"]
-        assert watcher.obey(Command("1", "pump", "undo", "", "anna")).alerts == []
-        watcher.save()
-        watcher._store.commit()
-        watcher._store.close()
-        watcher = make()  # killed meanwhile
-        alerts = feed(watcher, live[450:], 450)
+        device = make()
+        (settled,) = [alert for alert in feed(device, live[:450], 0) if alert["reason"] == "settled"]
+        assert device.obey(Command("1", "pump", "undo", "", "anna")).alerts == []
+        device.save()
+        device._store.commit()
+        device._store.close()
+        device = make()  # killed meanwhile
+        alerts = feed(device, live[450:], 450)
     assert (alerts[0]["event"], alerts[0]["reason"], alerts[0]["id"]) == ("update", "again", settled["id"])
     assert datetime.fromisoformat(alerts[0]["time"]).timestamp() - BEGIN < 450 + 20
     assert alerts[0]["acknowledged"] == "anna"
@@ -150,38 +150,38 @@ def test_what_is_taken_back_and_over_is_not_told_again(make: Make) -> None:
     live[400:, 2] -= 1.2
     live[900:, 2] += 1.2
     with logged():
-        watcher = make()
-        (settled,) = [alert for alert in feed(watcher, live[:450], 0) if alert["reason"] == "settled"]
-        watcher.obey(Command("1", "pump", "undo", "", "anna"))
-        alerts = feed(watcher, live[450:], 450)
+        device = make()
+        (settled,) = [alert for alert in feed(device, live[:450], 0) if alert["reason"] == "settled"]
+        device.obey(Command("1", "pump", "undo", "", "anna"))
+        alerts = feed(device, live[450:], 450)
     assert settled["id"] not in [alert["id"] for alert in alerts], "a new fault is another incident"
-    incident = watcher.status().incident
+    incident = device.status().incident
     assert incident is not None
     assert incident.acknowledged is None
 
 
 def test_where_the_file_of_the_model_is_gone_the_device_learns_anew_instead(make: Make, tmp_path: Path) -> None:
     with logged() as lines:
-        watcher = make(first=300)
+        device = make(first=300)
         live = changed(900, 1, warmer)
-        alerts = feed(watcher, live[:200], 0)
+        alerts = feed(device, live[:200], 0)
         shutil.rmtree(tmp_path / "pump")
-        assert not watcher.parts.model.is_renewed()
-        alerts += feed(watcher, live[200:400], 200)
+        assert not device.parts.model.is_renewed()
+        alerts += feed(device, live[200:400], 200)
         (end,) = [alert for alert in alerts if alert["event"] == "end"]
         assert (end["id"], end["reason"]) == (alerts[0]["id"], "no model")
         assert sum("is gone; the incident ends, and the device learns again" in line for line in lines) == 1
-        assert watcher.status().state == "learning"
-        assert watcher.status().threshold is None
-        watcher._store.close()
-        watcher = make(first=300)  # a restart does not bring back what was given
-        feed(watcher, live[400:], 400)
-        assert watcher.is_learning_due
-        watcher.learn()
+        assert device.status().state == "learning"
+        assert device.status().threshold is None
+        device._store.close()
+        device = make(first=300)  # a restart does not bring back what was given
+        feed(device, live[400:], 400)
+        assert device.is_learning_due
+        device.learn()
         fault = machine(60, 3, 900) + np.array([0.0, 0.0, 1.2])
-        assert feed(watcher, fault, 900) == []
+        assert feed(device, fault, 900) == []
         fault[:, 0] += 3.0
-        assert [alert["event"] for alert in feed(watcher, fault, 960)][:1] == ["start"]
+        assert [alert["event"] for alert in feed(device, fault, 960)][:1] == ["start"]
 
 
 def drifting(live: Array) -> None:
@@ -215,23 +215,23 @@ def test_a_channel_that_is_told_to_be_stuck_is_not_judged_and_becomes_no_normal(
 
 def test_what_somebody_acknowledged_as_a_fault_does_not_become_normal(make: Make) -> None:
     with logged() as lines:
-        watcher, live = make(), changed(450, 1, warmer)
-        feed(watcher, live[:150], 0)
-        watcher.obey(Command("1", "pump", "acknowledge", "", "anna"))
-        alerts = feed(watcher, live[150:], 150)
+        device, live = make(), changed(450, 1, warmer)
+        feed(device, live[:150], 0)
+        device.obey(Command("1", "pump", "acknowledge", "", "anna"))
+        alerts = feed(device, live[150:], 150)
     assert [alert for alert in alerts if alert["event"] == "end"] == []
-    assert watcher.status().incident is not None
+    assert device.status().incident is not None
     assert any(line.endswith("does not become normal yet: anna has acknowledged it as a fault.") for line in lines)
 
 
 def test_what_has_become_normal_and_was_taken_back_is_so_in_the_history(make: Make) -> None:
     with logged():
-        watcher = make()
-        alerts = feed(watcher, changed(450, 1, warmer), 0)
-        assert watcher.obey(Command("1", "pump", "undo")).alerts == []
-        watcher._store.commit()
+        device = make()
+        alerts = feed(device, changed(450, 1, warmer), 0)
+        assert device.obey(Command("1", "pump", "undo")).alerts == []
+        device._store.commit()
     (settled,) = [alert for alert in alerts if alert["reason"] == "settled"]
-    kept = watcher._store.alerts.incident("pump", settled["id"])
+    kept = device._store.alerts.incident("pump", settled["id"])
     assert kept is not None
     assert kept.to_json() == settled | {"reason": "undone", "text": kept.text}
     assert kept.text.startswith("pump: not taken for normal any more after 3.3 min")

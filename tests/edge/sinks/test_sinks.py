@@ -36,7 +36,7 @@ from tests.fixtures.alerts import a_fault, an_alert
 from tests.fixtures.broker import Broker, logged, wait_for
 from tests.fixtures.receiver import receiving
 
-RECORDED = Path(__file__).parents[1] / "recorded"
+RECORDED = Path(__file__).parents[2] / "recorded"
 
 ALERT: dict[str, Any] = {
     "id": "pump-1-20261115T000000Z-1",
