@@ -13,10 +13,10 @@ The path of a sample, and the modules in its order:
       model           scored by the model of the device                       Reading (of fedkad.detect)
         modelfolder   the files of that model
       alarms/         an incident is a state machine                          IncidentAlert
-    alert             alerts as values, and their JSON; `alerttext` has their text
       state           what the device continues from after a restart
       status          what is shown of it
       overrides       what an operator has changed: its budget, mute
+    alert             alerts as values, and their JSON; `alerttext` has their text
     store/            all of it committed in one transaction, then acknowledged
     sinks/            MQTT, Home Assistant, webhook, JSON lines; Prometheus reads `status`
       outbox          each alert is offered to every sink until it is delivered
