@@ -20,6 +20,7 @@ from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from fedkad import FewRowsWarning, KoopmanDetector, __version__, federate
+from fedkad.detect.modelfile import read_model
 from fedkad.detect.tail import fit_tail
 from fedkad.detect.threshold import USUAL_SHAPE, choose_level
 from fedkad.federation import wire
@@ -28,8 +29,10 @@ from fedkad.federation.delivery import abandon
 from fedkad.federation.devicestate import DeviceState
 from fedkad.federation.durable import DurableParticipant
 from fedkad.federation.history import Round
+from fedkad.federation.model_archive import KIND
 from fedkad.federation.participant import OwnTerms
 from fedkad.federation.protocol import PROTOCOL, ProtocolError, Reply, Request, refusal
+from fedkad.federation.server import WARM_REPLY
 from fedkad.federation.settings import Encoding
 from fedkad.federation.training_files import RESULT, UNDER_WAY
 from fedkad.federation.training_state import latest_training, stored_terms
@@ -468,6 +471,48 @@ def test_a_result_outlives_the_training_that_follows(fleet: Fleet) -> None:
     result.delivery.finish()  # a delivery of it leaves the training under way alone, and what is said of that
     assert stored_terms(fleet.folder / "server", UNDER_WAY) == fleet.terms
     assert json.loads((fleet.folder / "server" / "status.json").read_text())["run"] == "run-2"
+
+
+@pytest.mark.parametrize("is_delivered", [True, False])
+def test_no_file_of_a_result_holds_what_a_single_device_sent(
+    tmp_path: Path, prepared: dict[str, Path], is_delivered: bool
+) -> None:
+    """With warm rounds only, a robust server needs all their replies up to the end of the training, but no longer."""
+    plan = TrainingPlan(rounds=2, participation=0.5)
+    whole, fleet = (Fleet(tmp_path / name, prepared, make_terms(robust=True), plan) for name in ("whole", "killed"))
+    while not whole.training.finished:
+        assert whole.round(whole.training.choose(NAMES))
+    folder = fleet.folder / "server"
+    for heard in (2, 4):
+        assert fleet.round(fleet.training.choose(NAMES))
+        replies = [name for name in read_model(folder / UNDER_WAY, KIND)[1] if name.startswith(WARM_REPLY)]
+        assert len(replies) == heard
+        fleet.kill_server()
+    assert [record.phase for record in fleet.training.state.records] == ["warm"] * 2
+    end = fleet.training.delivery.finish if is_delivered else fleet.training.delivery.keep_back
+    end()
+    assert not (folder / UNDER_WAY).exists()
+    assert [file.name for file in sorted((folder / "models").glob("*"))] == (
+        [] if is_delivered else ["run-1.safetensors"]
+    )
+    _, arrays = read_model(folder / (RESULT if is_delivered else "models/run-1.safetensors"), KIND)
+    assert sorted(arrays) == ["made.1", "shared"]
+    np.testing.assert_array_equal(arrays["shared"], whole.training.state.server.shared)
+    assert arrays["made.1"].tobytes() == whole.training.state.encoded
+
+
+def test_a_second_answer_to_a_request_is_refused_without_a_strike(fleet: Fleet) -> None:
+    requests = fleet.training.open(["a", "b"])
+    answer = fleet.ask("a", requests["a"])
+    assert fleet.training.take("a", answer)
+    for _ in range(5):
+        assert not fleet.training.take("a", answer)
+    assert {refused["reason"] for refused in fleet.training.state.ledger.refused} == {"It has answered already."}
+    assert not fleet.training.state.ledger.is_out("a")
+    assert fleet.training.close()
+    assert fleet.training.state.schedule == [("a",)]
+    assert not fleet.training.take("a", answer)
+    assert "came too late" in fleet.training.state.ledger.refused[-1]["reason"]
 
 
 def test_a_file_that_cannot_be_read_is_set_aside(fleet: Fleet) -> None:

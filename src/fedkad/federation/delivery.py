@@ -121,6 +121,7 @@ class ResultDelivery:
 
     def _end(self) -> None:
         self.state.done = True
+        self.state.server.forget_warm_replies()  # else the files of a result would hold what single devices sent
         self._open.expect({})
 
 

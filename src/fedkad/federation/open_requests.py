@@ -10,7 +10,7 @@ from fedkad.federation.training_state import TrainingState
 
 
 class AcceptedReply(NamedTuple):
-    """What is kept of a reply until its round is closed: not its numbers, which are added up."""
+    """What is kept here of a reply until its round is closed; its numbers are the `Server`'s."""
 
     size: int
     diagnostics: Mapping[str, float]
@@ -43,8 +43,11 @@ class OpenRequests:
         if isinstance(answer, str):
             self.refuse(name, answer, strike=False)
             return None
-        if request is None or name in self.accepted:
+        if request is None:
             self.refuse_late(name)
+            return None
+        if name in self.accepted:
+            self._state.ledger.refuse(name, self._state.round, "It has answered already.", strike=False)
             return None
         try:
             reply = answer if isinstance(answer, Reply) else Reply.read(answer, request, name)
@@ -61,7 +64,7 @@ class OpenRequests:
         self._state.ledger.refuse(name, self._state.round, reason, strike=strike)
 
     def refuse_late(self, name: str) -> None:
-        """Count an answer to an earlier request; the open one stays open."""
+        """Refuse an answer to an earlier request, without a strike; the open one stays open."""
         reason = "The answer came too late; its round was closed."
         self._state.ledger.refuse(name, self._state.round, reason, strike=False)
 

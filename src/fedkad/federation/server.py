@@ -1,4 +1,8 @@
-"""The server's steps: which clients to ask, and the consensus of their replies. It keeps nothing of any one client."""
+"""The server's steps: which clients to ask, and the consensus of their replies.
+
+It keeps the names of those heard and, with `robust`, the replies of the open round and every warm reply until the ADMM
+begins or the training ends.
+"""
 
 import math
 from collections.abc import Collection, Iterable, Mapping, Sequence
@@ -32,7 +36,7 @@ class Server:
 
     With `robust` a minority of poisoned replies cannot drag Z away: it is the geometric median of P + Λ/ρ instead of
     the mean, and clients that pull alone are left out of the warm directions. That needs every reply of a round at
-    once, and every warm one.
+    once, and every warm one, so that with `robust` its memory does grow with the fleet.
 
     A round without any reply changes nothing.
     """
@@ -79,13 +83,18 @@ class Server:
         if self._round_is_warm:
             self.shared = self._leading()
             return self.shared
-        self.warm, self._warm_sum, self._warm_replies, self.left_out = False, None, {}, ()
+        self.warm, self.left_out = False, ()
+        self.forget_warm_replies()
         if self.robust:
             self.shared = robust.combine_replies(list(self._replies.values()))
         else:
             assert self._sum is not None
             self.shared = self._sum / len(self._names)
         return self.shared
+
+    def forget_warm_replies(self) -> None:
+        """Drop what only a further warm round would need: the replies of single clients, and their sum."""
+        self._warm_sum, self._warm_replies = None, {}
 
     def _leading(self) -> Array:
         rank = self.consensus.rank

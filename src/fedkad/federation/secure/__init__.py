@@ -1,8 +1,8 @@
 """The sum of the devices' matrices without any single matrix: secure aggregation with double masks.
 
-The protocol is that of Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving Machine
-Learning", in its version against an honest but curious server, with a mask between every pair of devices. Device i
-rounds its matrix to integers x_i and sends, modulo 2³²,
+The protocol is that of Bonawitz et al. (2017), "Practical Secure Aggregation for Privacy-Preserving Machine Learning",
+in its version against an honest but curious server, with a mask between every pair of devices. (Flower's SecAgg+ takes
+its masks from a 32-bit seed, which can be searched.) Device i rounds its matrix to integers x_i and sends, modulo 2³²,
 
     y_i = x_i + PRG(b_i) + Σ_{j>i} PRG(s_ij) − Σ_{j<i} PRG(s_ij),
 
