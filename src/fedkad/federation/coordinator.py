@@ -49,8 +49,8 @@ class TrainingPlan:
 
     rounds: int = 8  # closed ones, the warm ones counted
     participation: float = 0.25  # share of the reachable devices that a round asks
-    quorum: float = 1.0  # share of those asked whose replies close a round at once
-    deadline: float = 120.0  # seconds after which a round is closed with what has arrived
+    quorum: float = 1.0  # share of those asked whose replies close a round at once; not with masks, which wait for all
+    deadline: float = 120.0  # seconds after which a round, or an exchange of masks, is closed with what has arrived
     poll: float = 0.5  # seconds between two looks for answers
     patience: float = 600.0  # seconds without a closed round after which a training gives up; it can be resumed
     sampling: Sampling = "cover"

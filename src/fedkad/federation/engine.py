@@ -30,10 +30,10 @@ class RequestCarrier(Protocol):
         """Name the devices that can be asked now."""
 
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
-        """Send requests to devices that `devices` has named; answers after the deadline are of no use."""
+        """Send requests to devices that `devices` has named, which have `deadline` seconds to answer."""
 
     def answers(self) -> Iterator[tuple[str, Answer | None]]:
-        """Yield what has arrived since the last call, None in place of what is too late."""
+        """Yield what has arrived since the last call, None in place of a late answer: one to an earlier `send`."""
 
 
 def run_rounds(coordinator: Coordinator, carrier: RequestCarrier) -> Iterator[Round]:

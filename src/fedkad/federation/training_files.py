@@ -1,6 +1,7 @@
 """The state of a training on a server: nine files in one folder, written by several processes and read here.
 
-    wanted                 the request: the training that was done last when it was made, and a unique token
+    wanted                 the request: the training that was done last when it was made, and a unique token; it exists
+                           until the server closes it, so that no crash loses it
     cancelled              the token of the request that was cancelled last
     ended                  when the last training ended; the next one of the interval counts from then
     app.lock               held by the app of a run, and by commands that must not run beside one
@@ -8,11 +9,13 @@
     status.json            what people and programs want to know about the latest training
     waits                  what a training waits for, while it does
     result.safetensors     the current model, which every device gets
-    result.json            the training that was done last, which model is current, and which devices hold it
+    result.json            the training that was done last, which model is current, and which devices hold it: a request
+                           is done once this names another training than the request does
 
-The command line writes `wanted` and `cancelled`; the running server removes `wanted`, and writes `ended` and, between
-two runs, `waits`; the app of a run, and `fedkad fleet rollback` and `deliver` in its place, write all others. Every
-file is written whole or not at all, so that any of these processes may be killed at any time.
+The command line writes `wanted` and `cancelled`; the running server removes `wanted`, and writes `ended`, `status.json`
+when a training is cancelled and, between two runs, `waits`; the app of a run, and `fedkad fleet rollback` and `deliver`
+in its place, write all others. Every file is written whole or not at all, so that any of these processes may be killed
+at any time.
 
 `phase_of` reads the files as one state machine, and `BECOMES` has all of its steps.
 """

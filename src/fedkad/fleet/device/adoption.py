@@ -1,6 +1,8 @@
-"""Puts a model that was fetched in use, in a process of its own whose memory the device has back afterwards.
+"""Puts a fetched model in use. It runs in a process of its own, so that the device gets the memory back afterwards.
 
-`python -m fedkad.fleet.device.adoption FOLDER DEVICE DATA FILE`; what is wrong is said on stderr, in one sentence.
+    python -m fedkad.fleet.device.adoption FOLDER DEVICE DATA FILE
+
+DATA, the device's table, may be empty. An error is one sentence on stderr.
 """
 
 import sys

@@ -18,7 +18,7 @@ INTRODUCTION = 60.0  # seconds in which a node without a registered key must giv
 
 
 class Carrier:
-    """Sends requests to devices and collects their answers, including late ones.
+    """Sends requests to devices and collects their answers; of a late one it only says that it came.
 
     A node is identified by its registered key. Without a registry, as in a simulation, each node is asked for its name
     once, and a name that another node already holds is refused. Whoever holds rounds asks the carrier again and again,
@@ -63,7 +63,7 @@ class Carrier:
         return {node: self._names[node] for node in connected if node in self._names}
 
     def send(self, requests: Mapping[str, Request], deadline: float) -> None:
-        """Send requests to devices that `devices` has named; an answer after the deadline (in seconds) is dropped."""
+        """Send requests to devices that `devices` has named; Flower drops those not answered in `deadline` seconds."""
         self._current = set()
         for names in batched(requests):
             messages = [_message(self._nodes[name], requests[name], deadline) for name in names]
@@ -72,7 +72,7 @@ class Carrier:
             self._asked.update(zip(sent, names, strict=True))
 
     def answers(self) -> Iterator[tuple[str, Header | str | None]]:
-        """Yield new answers: a header, or the reason why there is none, or None for an answer to an earlier `send`."""
+        """Yield new answers: a header, the reason why there is none, or None for a late one: to an earlier `send`."""
         self._progress.step()
         for message, answer in self._mailbox.collect(list(self._asked)):
             name = self._asked.pop(message, None)

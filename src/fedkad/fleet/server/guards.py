@@ -19,10 +19,11 @@ BASIC = 0xFF  # what remains of an extended error code
 
 
 class LinkGuard:
-    """Looks after Flower's SuperLink: it replaces a damaged database, and restarts a SuperLink that hangs.
+    """Looks after Flower's SuperLink: it replaces a damaged database, and ends a SuperLink that hangs.
 
-    It checks the database at the start, when the SuperLink has ended, and if that fails long. All that the database
-    holds can be made again: the server registers its devices, and a training goes on from its own files.
+    Its supervisor then starts it again. The database is checked at the start, when the SuperLink has ended, and when
+    the server's work has failed for `SILENT` seconds. All that the database holds can be made again: the server
+    registers its devices, and a training goes on from its own files.
     """
 
     def __init__(self, database: Path, superlink: SupervisedProcess) -> None:

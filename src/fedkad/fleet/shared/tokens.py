@@ -2,8 +2,8 @@
 
     fedkad://DEVICE:SECRET@SERVER/FINGERPRINT
 
-The fingerprint is that of the fleet's authority, so that the device knows its server before it shows the secret. No
-private key ever lies on the server.
+The fingerprint is that of the fleet's authority, so that the device knows its server before it shows the secret. This
+way no private key of a device ever lies on the server.
 """
 
 from __future__ import annotations
